@@ -22,7 +22,7 @@ from agents.cluster.live import StateDecider
 from agents.cluster.live_state import LARGEST_GANG
 from agents.decision import StateError
 from envs.bounds import Count, Positive
-from envs.cluster.slurm.commands import KEPT, Job, Slurm, SlurmError
+from envs.cluster.slurm.commands import KEPT, Job, Run, Slurm, SlurmError
 from envs.cluster.slurm.state import Known, cluster_state, duration_s
 from envs.errors import InputError
 
@@ -142,17 +142,18 @@ class Driver:
             SlurmError: Slurm did not answer in between.
             InputError: as `run`.
         """
-        now, listed = self.clock(), self.slurm.jobs()
+        now, past = self.clock(), {run.job: run for run in self.slurm.runs()}  # the last of each
+        listed = self.slurm.jobs()
         own = [job for job in listed if job.label.startswith(self.prefix)]
         jobs = [job for job in own if 0 < job.gpus <= LARGEST_GANG]
         self._remember(jobs)
         back = (job.submit_s + RETURN_S for job in jobs if job.restarts)
         self._look_at = min([now + self.limits.look_s, *(at for at in back if at > now)])
-        if self.acts and self._tidy(jobs, own, now):
+        if self.acts and self._tidy(jobs, own, past, now):
             self._look_at = now
             return False  # Slurm is asked again how things are
         nodes = self.slurm.nodes()
-        done = self._forgotten(jobs)
+        done = self._forgotten(jobs, past)
         jobs = [
             self._as_it_is(job)
             for job in jobs
@@ -209,13 +210,15 @@ class Driver:
         """A job that Slurm may start by itself waits, unless it was sent to its nodes from here."""
         return job if job.name in self._sent else replace(job, held=True)
 
-    def _forgotten(self, jobs: Sequence[Job]) -> set[str]:
+    def _forgotten(self, jobs: Sequence[Job], past: Mapping[str, Run]) -> set[str]:
         """Jobs that wait for a controller that was killed, and have ended by its own record."""
-        ends = {run.job: run.end_s for run in self.slurm.runs() if run.state == "COMPLETED"}
         found = {
             job.name
             for job in jobs
-            if job.state == "PENDING" and ends.get(job.name, float("-inf")) >= job.submit_s
+            if job.state == "PENDING"
+            and (run := past.get(job.name)) is not None
+            and run.state == "COMPLETED"
+            and run.end_s >= job.submit_s
         }
         for name in found:
             self._tell(f"job {name} has ended and Slurm has forgotten it: it does not run again")
@@ -236,8 +239,13 @@ class Driver:
             self.gpus = {name: n for name, n in self.gpus.items() if name in listed | ended}
         self._rests = {name: rest for name, rest in self._rests.items() if name in listed}
 
-    def _tidy(self, jobs: Sequence[Job], own: Sequence[Job], now: float) -> bool:
-        """Hold what Slurm would start by itself, and what is stuck; whether anything was done."""
+    def _tidy(
+        self, jobs: Sequence[Job], own: Sequence[Job], past: Mapping[str, Run], now: float
+    ) -> bool:
+        """Hold what Slurm would start by itself, and what is stuck; whether anything was done.
+
+        What a killed controller takes to be running, and has ended by its own record, ends again.
+        """
         waiting = {job.name: job for job in jobs if job.state == "PENDING"}
         self._sent = {name: since for name, since in self._sent.items() if name in waiting}
         if self._first:  # another driver may have sent them; those that came back wait two minutes
@@ -257,9 +265,16 @@ class Driver:
                 if self._sent.pop(job.name, None) is not None:
                     self._rest(job)
                 done |= self._do("hold", job)
-        for job in own:  # of those without a GPU there is nothing to decide
+        for job in own:
+            run = past.get(job.name)
             if job.state == "PENDING" and job.held and not job.gpus and not job.depends:
-                done |= self._do("release", job)
+                done |= self._do("release", job)  # of those without a GPU nothing is to be decided
+            if job.state != "RUNNING" or run is None or run.end_s < (job.start_s or 0.0):
+                continue
+            if run.state in CODES and self._rests.get(job.name, (0.0, 0))[0] <= now:
+                if not self._do("complete", job, CODES[run.state], run.end_s):
+                    self._rest(job)
+                done = True
         return done
 
     def _rest(self, job: Job) -> None:
@@ -314,7 +329,7 @@ class Driver:
                 self._limited = True
                 return False
             self._spent = (now, spent + 1 if now == second else 1)
-        nodes = [*arguments[0]] if arguments else []
+        nodes = [*arguments[0]] if what == "start" else []
         self.audit.write(what, job=job.name, name=job.label, nodes=nodes, **about)
         try:
             getattr(self.slurm, what)(job.name, *arguments)
@@ -339,6 +354,7 @@ class Driver:
             self.say(line)
 
 
+CODES = {"COMPLETED": 0, "FAILED": 1 << 8, "CANCELLED": 0xFFFFFFFE}  # with which a job ends so
 CALLS_AT_ONCE = 8
 MOST_SAID = 1000  # lines that are not said twice
 RETURN_S = 2.0  # after a return to the queue, in whose second nodes still refuse the job

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -178,8 +179,7 @@ class Slurm:
 
     def find_record(self) -> bool:
         """Whether Slurm writes down what has ended in a file that can be read here."""
-        said = self.call("scontrol", "show", "config").decode(errors="replace")
-        config = dict(re.findall(r"^(\w+)\s+= (.*)$", said, re.MULTILINE))
+        config = self._config()
         if config.get("JobCompType") == "jobcomp/filetxt":
             self._record = Path(config.get("JobCompLoc", ""))
         return self._record is not None and os.access(self._record.parent, os.R_OK)
@@ -213,6 +213,30 @@ class Slurm:
     def stop(self, job: str) -> None:
         """Send a running job back to the queue, where it is held; one that has ended stays so."""
         self.call("scontrol", "requeuehold", "Incomplete", job)
+
+    def complete(self, job: str, code: int, ended_s: float) -> None:
+        """End a job that a controller takes to be running and has forgotten: no command does that.
+
+        Args:
+            job: its number.
+            code: its exit code.
+            ended_s: when it ended.
+
+        Raises:
+            SlurmError: the controller has not begun since, or Slurm's library refuses or is absent.
+        """
+        config = self._config()
+        if ended_s > (instant(config.get("BOOT_TIME", "Unknown")) or 0.0):
+            raise SlurmError(f"job {job}: the controller that saw its end goes on")
+        told = self.call("scontrol", "--oneliner", "show", "job", job).decode(errors="replace")
+        number = told.partition("=")[2].partition(" ")[0]
+        script = str(Path(__file__).with_name("complete.py"))
+        library = Path(config.get("PluginDir", "").partition(":")[0], "libslurmfull.so")
+        self.call(sys.executable, script, str(library), number, str(code))
+
+    def _config(self) -> dict[str, str]:
+        said = self.call("scontrol", "show", "config").decode(errors="replace")
+        return dict(re.findall(r"^(\w+)\s+= (.*)$", said, re.MULTILINE))
 
     def _listed(self, key: str, *command: str) -> list[dict[str, Any]]:
         name = " ".join(command)

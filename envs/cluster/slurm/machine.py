@@ -56,6 +56,7 @@ class LocalSlurm:
         gpus_per_node: of each.
         gpu_type: their type.
         settings: further lines of `slurm.conf`.
+        once: a killed controller begins no job again (`once.sh`), for up to six seconds at a start.
 
     Raises:
         InputError: Slurm is not installed, this is not root, or it does not become ready.
@@ -68,6 +69,7 @@ class LocalSlurm:
         gpus_per_node: Count = 8,
         gpu_type: str = "v100",
         settings: Sequence[str] = (),
+        once: bool = False,
     ) -> None:
         self.folder, self.nodes, self.gpus_per_node = Path(folder).resolve(), nodes, gpus_per_node
         missing = missing_programs()
@@ -80,6 +82,11 @@ class LocalSlurm:
         self._spool = tempfile.mkdtemp(prefix="slurm-")  # paths of its sockets must be short
         self.config = self.folder / "slurm.conf"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        script = self.folder / "once.sh"
+        if once:
+            shutil.copy(Path(__file__).with_name("once.sh"), script)
+            script.chmod(0o755)
+            settings = [*settings, f"PrologSlurmctld={script}", f"Prolog={script}"]
         self._configure(gpu_type, settings)
         self.slurm = Slurm(PARTITION, str(self.config))
 

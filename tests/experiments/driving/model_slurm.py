@@ -82,6 +82,9 @@ class ModelSlurm(Slurm):
         self._change(job, "RUNNING", state="COMPLETING", held=True)
         self._leave(job, "PENDING")
 
+    def complete(self, job: str, code: int, ended_s: float) -> None:
+        self._change(job, "RUNNING", state="OVER", holds={})
+
     def cancel(self, job: str) -> None:
         if self.asked[job].job.state != "OVER":
             if self.asked[job].job.state == "RUNNING":

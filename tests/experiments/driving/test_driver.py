@@ -157,13 +157,17 @@ def test_a_shadow_changes_nothing(tmp_path: Path) -> None:
     assert audit.counts["slurm_started"] == 1
 
 
-def test_what_a_killed_controller_has_forgotten_does_not_run_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
+def test_what_a_killed_controller_has_forgotten_does_not_run_again(
+    state: str, tmp_path: Path
+) -> None:
     slurm, audit = ModelSlurm(2, 4, NOW, random.Random(0)), AuditLog(tmp_path / "audit.jsonl")
     name = slurm.submit(4, 2.0, label="ours-a", held=True)
-    before = slurm.asked[name].job
     said: list[str] = []
     driver = Driver(slurm, PolicyDecider(FIFO()), audit, acts=True, prefix="ours-", say=said.append)
     for second in range(20):
+        if slurm.asked[name].job.state == state:
+            before = slurm.asked[name].job
         driver.clock = lambda: slurm.now
         driver.step(always=True)
         slurm.tick(1.0)
@@ -171,7 +175,9 @@ def test_what_a_killed_controller_has_forgotten_does_not_run_again(tmp_path: Pat
             assert slurm.asked[name].job.state == "OVER"
             slurm.asked[name].job = before  # it was killed, and has this state on its disk
     assert slurm.asked[name].starts == 1
-    assert said == [f"job {name} has ended and Slurm has forgotten it: it does not run again"]
+    told = f"job {name} has ended and Slurm has forgotten it: it does not run again"
+    assert said == ([told] if state == "PENDING" else [])
+    assert slurm.asked[name].job.state == ("PENDING" if state == "PENDING" else "OVER")
     again = slurm.submit(4, 2.0, label="ours-b", held=True)  # others run
     for _ in range(9):
         driver.step(always=True)
