@@ -172,7 +172,7 @@ class LocalSlurm:
         with (self.folder / "log" / f"{name}.out").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env=self.slurm.environment, start_new_session=True,
+                env=self.slurm.environment, start_new_session=True, cwd=self.folder,
             )  # fmt: skip
 
     def _wait_until_ready(self, timeout_s: float) -> None:
