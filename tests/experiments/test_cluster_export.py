@@ -158,6 +158,11 @@ def test_another_posterior_than_that_of_the_run_is_refused(
     ],
 )  # fmt: skip
 def test_bad_experts_are_told_before_training(
-    work: Path, changes: list[str], message: str, refuses: Refuses
+    tmp_path: Path,
+    changes: list[str],
+    message: str,
+    refuses: Refuses,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     refuses(main, [*SMALL, *changes], message)

@@ -241,7 +241,7 @@ def test_a_cell_that_fails_is_a_row_and_stops_those_that_read_it(work: Path) -> 
     assert "Without a result" in (work / "run/table.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_killed_in_processes_a_study_goes_on_to_the_same_tables(work: Path) -> None:
     """SIGKILL of the command alone: its workers end, and what was done is kept."""
     pytest.importorskip("joblib")
@@ -526,7 +526,7 @@ def at_toy_size(name: str, folder: Path) -> dict[str, Any]:
 
 
 # One of each kind runs daily; all of them compose daily.
-DAILY = {"curves", "generalise", "headroom_several", "partition", "placement_quick"}
+DAILY = {"curves", "generalise", "partition", "placement_quick"}
 
 
 @pytest.mark.slow

@@ -108,6 +108,7 @@ def test_activations_that_fit_nowhere_are_proved_to_fit_nowhere() -> None:
     assert result.reason == "CP-SAT proved that no plan fits"
 
 
+@pytest.mark.proof
 def test_a_large_step_is_fused_and_its_bound_holds_for_all_plans() -> None:
     problem = pipeline([1.0] * 8, 2, cluster([0, 0]))
     search = replace(QUICK, operators=16, hint=Heft(groups=(8,)))

@@ -87,7 +87,7 @@ def test_kills_of_driver_and_controller(tmp_path: Path) -> None:
                     driver.kill()
                     driver.wait()
                     driver = driven(machine, tmp_path)
-                killed += 1
+                killed, states = killed + 1, {}
                 next_kill = time.monotonic() + rng.uniform(0.0, 10.0)
             time.sleep(0.1)
         seconds, said = time.monotonic() - begun, machine.slurm.call(*SQUEUE).decode().split()

@@ -96,6 +96,7 @@ def planned(*words: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.proof
 def test_plans_of_a_module_of_ones_own_run_in_processes(work: Path) -> None:
     """Stages on two ranks that share a weight; and two pipelines side by side."""
     layers = planned("graph=a_module.Own", "problem.layers=6")["problem"]["layers"]

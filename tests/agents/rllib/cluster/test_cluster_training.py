@@ -69,6 +69,7 @@ def test_ppo_learns_that_the_shortest_job_goes_first(tmp_path: Path) -> None:
     assert result.best_score < optimum + 0.05
 
 
+@pytest.mark.proof
 def test_a_run_that_is_taken_up_again_is_as_one_without_a_break(tmp_path: Path) -> None:
     """Through cloning, evaluations and running episodes, bit by bit."""
     env = partial(environment, jobs=12)  # episodes longer than a rollout
