@@ -57,7 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def work(made: Path, work: Path) -> Path:
+def copied(made: Path, work: Path) -> Path:
     shutil.copytree(made, work, dirs_exist_ok=True)
     return work
 
@@ -67,8 +67,7 @@ def test_the_folder_says_what_it_is(made: Path) -> None:
     folder = made / "run" / "checkpoint"
     spec = read_json(folder / "spec.json")
     priority = SHIPPED_CONFIGS.node("priority/learned")
-    for message in ("_target_", "path"):
-        del priority[message]
+    del priority["_target_"], priority["path"]
     assert spec["adviser"]["priority"] == {"kind": "learned_gittins", **priority}
     posterior = sha256_of(made / "posterior" / "spec.json")
     assert spec["folders"]["durations"]["spec.json"] == posterior
@@ -84,7 +83,7 @@ def test_the_folder_says_what_it_is(made: Path) -> None:
 
 
 @pytest.mark.proof
-def test_it_replays_what_the_trained_policy_plays(work: Path) -> None:
+def test_it_replays_what_the_trained_policy_plays(copied: Path) -> None:
     """The posterior that was read in training is gone by then."""
     saved = saved_config("run", TrainClusterConfig)
     training, _, task = task_of(saved)
@@ -118,15 +117,15 @@ def test_a_run_is_exported_and_verified(made: Path) -> None:
 
 
 @pytest.mark.proof
-def test_a_second_export_is_the_same(work: Path) -> None:
+def test_a_second_export_is_the_same(copied: Path) -> None:
     ran("export", "run=run", run="again")
     for name in ("policy.onnx", "weights.safetensors", "durations/durations.safetensors"):
-        first, again = (work / run / "checkpoint" / name for run in ("run", "again"))
+        first, again = (copied / run / "checkpoint" / name for run in ("run", "again"))
         assert first.read_bytes() == again.read_bytes()
 
 
 @pytest.mark.proof
-def test_evaluate_takes_it(work: Path) -> None:
+def test_evaluate_takes_it(copied: Path) -> None:
     asked = [
         "env=cluster", "agent=checkpoint", "agent.checkpoint=run/checkpoint",
         "trace.format=synthetic", "trace.jobs=30", "cluster.nodes=8", "cluster.gpus_per_node=8",
@@ -137,10 +136,10 @@ def test_evaluate_takes_it(work: Path) -> None:
 
 @pytest.mark.proof
 def test_another_posterior_than_that_of_the_run_is_refused(
-    work: Path, refuses: Refuses, capfd: pytest.CaptureFixture[str]
+    copied: Path, refuses: Refuses, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    spec = read_json(work / "posterior" / "spec.json")
-    (work / "posterior" / "spec.json").write_text(json.dumps({**spec, "provenance": {"seed": 1}}))
+    spec = read_json(copied / "posterior" / "spec.json")
+    (copied / "posterior" / "spec.json").write_text(json.dumps({**spec, "provenance": {"seed": 1}}))
     said = "the run was begun with sha256"
     refuses("export", ["run=run"], said)
     assert code_of(main, "resume=run", "training.max_steps=96") == 2
@@ -158,11 +157,6 @@ def test_another_posterior_than_that_of_the_run_is_refused(
     ],
 )  # fmt: skip
 def test_bad_experts_are_told_before_training(
-    tmp_path: Path,
-    changes: list[str],
-    message: str,
-    refuses: Refuses,
-    monkeypatch: pytest.MonkeyPatch,
+    changes: list[str], message: str, refuses: Refuses
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     refuses(main, [*SMALL, *changes], message)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import pytest
+from commands import ran
 from small_split import one_of_several
 
 from agents.cluster.cells import LearnedCells
@@ -26,13 +25,8 @@ EVOLUTION = ["task=evolved_cells", "search.replays=2", "search.products=true", "
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [PPO, EVOLUTION])
-def test_what_is_learned_stands_beside_rules_without_weights(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["app"])
-    assert main([*words, *SMALL, *one_of_several(tmp_path), "hydra.run.dir=run"]) == 0
-    rows = json.loads(Path("run/result.json").read_text())["rows"]
+def test_what_is_learned_stands_beside_rules_without_weights(words: list[str], work: Path) -> None:
+    rows = ran(main, *words, *SMALL, *one_of_several(work))["rows"]
     assert {"trained", "untrained", "JSQ(2)", "best offer, seen as it is"} <= set(rows)
     assert sum(name.endswith("(= 1)") for name in rows) == 1
     assert LearnedCells("run/checkpoint").weights["weights"].shape == (18, 4)
