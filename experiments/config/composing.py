@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -122,8 +123,10 @@ def of_schema(whole: DictConfig, schema: type[Schema]) -> Composed[Schema]:
     if not isinstance(place, str) or not place.strip():
         raise InputError(f"config key 'hydra.run.dir': {place!r} is no folder")
     config = typed(own, schema)
-    chosen = whole.hydra.runtime.choices.items()
-    choices = {str(key): _files.get(str(value), str(value)) for key, value in chosen}
+    choices = {
+        str(key): _files.get(str(value), str(value))
+        for key, value in whole.hydra.runtime.choices.items()
+    }
     return Composed(config, Path(place), choices, list(whole.hydra.overrides.task))
 
 
@@ -235,8 +238,8 @@ def hydra_words(arguments: Sequence[str], loader: ConfigLoader, config_name: str
     Raises:
         InputError: there is no such option, file or name.
     """
-    groups, plain = _groups(loader), plain_groups(loader, config_name)
-    return [word for x in arguments for word in _option(x, config_name, groups, plain)]
+    plain = plain_groups(loader, config_name)
+    return [word for x in arguments for word in _option(x, config_name, _groups(loader), plain)]
 
 
 def plain_groups(loader: ConfigLoader, config_name: str) -> set[str]:
@@ -245,8 +248,9 @@ def plain_groups(loader: ConfigLoader, config_name: str) -> set[str]:
     return {x for x in _groups(loader) if x in own and not isinstance(own[x], Mapping)}
 
 
+@lru_cache(1)
 def _groups(loader: ConfigLoader) -> set[str]:
-    return {group for group in loader.list_groups("") if group != "hydra"}
+    return {*loader.list_groups("")} - {"hydra"}
 
 
 def typed(config: DictConfig, schema: type[Schema]) -> Schema:
@@ -331,7 +335,7 @@ def saved_keys(folder: str | Path) -> set[str] | None:
         saved = OmegaConf.create(yaml_text(Path(folder) / CONFIG_FILE))
     except (InputError, ValueError, YAMLError):
         return None
-    return {str(key) for key in saved} if isinstance(saved, DictConfig) else None
+    return {*map(str, saved)} if isinstance(saved, DictConfig) else None
 
 
 def plain_config(config: Any) -> dict[str, Any]:
