@@ -103,8 +103,7 @@ mutations: $(STAMP)  ## forty faults, one at a time: which test catches each? (A
 check: $(STAMP)  ## formatting, lint, types, dependency rule
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports & imports=$$!; types=0; $(BIN)/mypy || types=$$?; wait $$imports; exit $$types
 
 bench: $(STAMP)  ## speed of the simulator, one process, nothing beside it
 	@$(BIN)/python tests/benchmarks/step_speed.py
