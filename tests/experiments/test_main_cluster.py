@@ -27,9 +27,7 @@ STANDS_STILL = ["agent.learning_rate=1e-12", "training.cloning.learning_rate=1e-
 
 @pytest.mark.parametrize("learns", [pytest.param(True, marks=pytest.mark.proof), False])
 def test_table_card_and_warning_tell_of_the_untrained_twin(
-    learns: bool,
-    work: Path,
-    capfd: pytest.CaptureFixture[str],
+    learns: bool, work: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     found = ran(main, *TINY, *(LEARNS if learns else STANDS_STILL))
     assert (found["iterations"], found["best_iteration"] > 0) == (4, learns)

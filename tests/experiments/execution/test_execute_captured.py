@@ -19,12 +19,13 @@ from envs.files import read_json
 from envs.graphs.capture import Workload
 from envs.graphs.op_graph import OpGraph, Phase
 from envs.graphs.zoo import capture_zoo_model
-from envs.graphs.zoo_models import zoo_model
+from envs.graphs.zoo_models import ZooShape, zoo_model
 from envs.graphs.zoo_modules import workload
 from envs.hybrid.plan import order_texts
 from experiments.execution.captured import CapturedLayers, WithoutDropout
 from experiments.execution.split import read_split
 from tests.refusal import refusal
+from tests.strength import at_full_strength
 
 pytestmark = pytest.mark.slow
 DEVICES = ("topology=profiled_2x8", "topology.server.count=1", "budget_s=1")
@@ -69,9 +70,13 @@ def test_layers_cut_at_any_operator_have_the_gradients_of_the_module() -> None:
     gradients_agree(Own().workload(1), names)
 
 
-@pytest.mark.parametrize("name", ["resnet50", "t5_small"])  # batch norm; a decoder, tied weights
-def test_models_of_the_zoo_are_cut(name: str) -> None:
-    model = zoo_model(name, batch=2, sequence=8 if name == "t5_small" else None, micro_batches=1)
+SMALL = {} if at_full_strength() else {"layers": 2, "hidden": 128, "vocabulary": 90}
+
+
+# batch norm; a decoder, tied weights
+@pytest.mark.parametrize(("name", "shape"), [("resnet50", {}), ("t5", {"sequence": 8, **SMALL})])
+def test_models_of_the_zoo_are_cut(name: str, shape: ZooShape) -> None:
+    model = zoo_model(name, batch=2, micro_batches=1, **shape)
     names = operators(capture_zoo_model(model))
     cuts = np.random.default_rng(0).choice(np.arange(1, len(names)), 5, replace=False)
     gradients_agree(workload(model), [names[k] for k in (0, *sorted(cuts))])
