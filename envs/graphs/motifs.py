@@ -20,6 +20,7 @@ from envs.units import DTYPES, MEGA
 Rng = np.random.Generator
 FLOAT = DTYPES.index("float32")
 WORD = 4  # bytes of a number
+WIDEST = 16384  # numbers of a vector
 NOTHING_SAVED = (Kind.ELEMENTWISE, Kind.DATA_MOVEMENT)  # their backward reads no activation
 
 
@@ -50,13 +51,24 @@ class Sketch:
     layers: list[Layer] = field(default_factory=list)
     parameters: list[float] = field(default_factory=list)
 
-    def dense(self, *inputs: int, taps: int = 0, narrow: float = 1.0, wide: float = 1.0) -> int:
-        """A layer with weights, from `narrow` times the width to `wide` times it."""
+    def dense(
+        self,
+        *inputs: int,
+        taps: int = 0,
+        narrow: float = 1.0,
+        wide: float = 1.0,
+        share: float = 1.0,
+    ) -> int:
+        """A layer with weights, from `narrow` times the width to `wide` times it.
+
+        It multiplies `share` times as many vectors as pass between layers.
+        """
         taps, uneven = taps or self.taps, float(np.exp(self.spread * self.rng.normal()))
         matrix = taps * narrow * wide * self.width**2 * uneven
-        flop = 2 * matrix * self.activation / (WORD * self.width)
+        passing = share * self.activation
+        flop = 2 * matrix * passing / (WORD * self.width)
         kind = Kind.MATMUL if taps == 1 else Kind.CONVOLUTION
-        return self.add(kind, inputs, flop, wide * self.activation, self.table(WORD * matrix))
+        return self.add(kind, inputs, flop, wide * passing, self.table(WORD * matrix))
 
     def free(self, kind: Kind, *inputs: int, flop_per_byte: float = 0.5) -> int:
         """A layer without weights that writes as much as its largest input holds, or their sum."""
@@ -78,11 +90,59 @@ class Sketch:
 
 
 def _attention(sketch: Sketch, source: int) -> int:
-    keys = sketch.dense(source, taps=1, wide=3.0)
-    mixed = sketch.free(Kind.ATTENTION, keys, flop_per_byte=float(sketch.rng.uniform(8, 256)))
-    added = sketch.free(Kind.ELEMENTWISE, source, sketch.dense(mixed, taps=1))
+    added = _attended(sketch, source)
     inner = sketch.dense(added, taps=1, wide=4.0)
     return sketch.free(Kind.ELEMENTWISE, added, sketch.dense(inner, taps=1, narrow=4.0))
+
+
+def _attended(sketch: Sketch, source: int, other: int | None = None) -> int:
+    """`source` and what its vectors gather from each other, or from those of `other`."""
+    intensity = float(sketch.rng.uniform(8, 256))  # FLOP per byte
+    if other is None:
+        keys = sketch.dense(source, taps=1, wide=3.0)
+        mixed = sketch.free(Kind.ATTENTION, keys, flop_per_byte=intensity)
+    else:
+        asks, read = sketch.dense(source, taps=1), sketch.layers[other].written
+        keys = sketch.dense(other, taps=1, wide=2.0, share=read / sketch.activation)
+        inputs, flop = (asks, keys), intensity * (sketch.activation + 2 * read)
+        mixed = sketch.add(Kind.ATTENTION, inputs, flop, sketch.activation, NONE)
+    return sketch.free(Kind.ELEMENTWISE, source, sketch.dense(mixed, taps=1))
+
+
+def _experts(sketch: Sketch, source: int) -> int:
+    """Attention, then experts of equal size that see equal or uneven shares of the vectors."""
+    added = _attended(sketch, source)
+    count, even = int(sketch.rng.choice([2, 3, 4, 8])), float(sketch.rng.choice([1.0, 8.0, 100.0]))
+    ends = []
+    for share in sketch.rng.dirichlet(np.full(count, even)).tolist():
+        inner = sketch.dense(added, taps=1, wide=4.0, share=share)
+        ends.append(sketch.dense(inner, taps=1, narrow=4.0, share=share))
+    return sketch.free(Kind.ELEMENTWISE, added, *ends)
+
+
+def _hourglass(sketch: Sketch, source: int) -> int:
+    """Down through levels of ever fewer, wider vectors and up again, levels of a size joined."""
+    depth = int(sketch.rng.integers(1, 4))  # layers of a level on each side
+    levels = int(min(sketch.rng.integers(2, 6), max(1, np.log2(WIDEST / sketch.width))))
+    passing = float(sketch.rng.choice([0.25, 0.5, 0.5, 1.0]))  # of the level above
+
+    def deeper(end: int, narrow: float) -> int:
+        for number in range(depth):
+            end = sketch.dense(end, narrow=1.0 if number else narrow)
+        return end
+
+    end, narrow, above = source, 1.0, []
+    for _ in range(levels):
+        end = deeper(end, narrow)
+        above.append((end, sketch.activation, sketch.width))
+        sketch.activation *= passing
+        sketch.width *= 2
+        end, narrow = sketch.free(Kind.NORMALIZATION, end), 0.5
+    end = deeper(end, narrow)
+    for level, sketch.activation, sketch.width in reversed(above):
+        grown = sketch.dense(end, taps=1, narrow=2.0)
+        end = deeper(sketch.free(Kind.DATA_MOVEMENT, level, grown), 2.0)
+    return end
 
 
 def _bottleneck(sketch: Sketch, source: int) -> int:
@@ -122,7 +182,8 @@ def _random_skips(sketch: Sketch, source: int) -> int:
 
 
 MOTIFS: tuple[Callable[[Sketch, int], int], ...] = (
-    Sketch.dense, _attention, _bottleneck, _branches, _dense_skips, _random_skips
+    Sketch.dense, _attention, _bottleneck, _branches, _dense_skips, _random_skips, _experts,
+    _hourglass,
 )  # fmt: skip
 
 
@@ -146,7 +207,8 @@ def draw_network(rng: Rng, layers: int) -> Sketch:
 
     towers = [start(rows)]
     stops = [layers]
-    if layers >= 16 and rng.random() < 0.25:
+    crossed = rng.random() < 0.5  # the second tower reads the end of the first in every block
+    if layers >= 16 and rng.random() < 0.35:
         towers.append(start(rows / 4))
         stops = [int(rng.uniform(0.3, 0.7) * layers), layers]
     shrinking = float(rng.choice([1.0, 1.0, 0.9]))  # of what passes, from block to block
@@ -154,10 +216,12 @@ def draw_network(rng: Rng, layers: int) -> Sketch:
         sketch.activation *= between(0.05, 2.0) if tower else 1.0
         while len(sketch.layers) < stop - 2:
             towers[tower] = MOTIFS[rng.choice(kinds)](sketch, towers[tower])
+            if tower and crossed:
+                towers[1] = _attended(sketch, towers[1], towers[0])
             sketch.activation *= shrinking
             sketch.width /= shrinking**0.5
-    end = towers[0]
-    if len(towers) > 1:
+    end = towers[-1]
+    if len(towers) > 1 and not crossed:
         end = sketch.dense(sketch.free(Kind.DATA_MOVEMENT, *towers), taps=1)
     if texts or rng.random() < 0.3:  # the product with a vocabulary, the embedding's own or another
         tied = texts and rng.random() < 0.5 and shrinking == 1.0

@@ -247,17 +247,18 @@ NVLINK_GBYTES = (50, 100, 150, 300, 450)
 def random_topology(rng: Rng, most_devices: int) -> Topology:
     """Between 2 and `most_devices` devices in at most `MOST_SERVERS` servers.
 
-    Servers are alike, or of up to three kinds of devices.
+    Servers are alike, or of up to four kinds of devices; every fifth cluster has PCIe alone.
     """
     total = int(rng.choice([size for size in SIZES if size <= most_devices]))
-    kinds = rng.choice(DEVICES, size=int(rng.choice([1, 1, 2, 2, 3])), replace=False)
+    kinds = rng.choice(DEVICES, size=int(rng.choice([1, 1, 2, 2, 3, 4])), replace=False)
+    joined = ("pcie",) if rng.random() < 0.2 else ("pcie", "islands", "nvswitch", "nvswitch")
     sizes, name = _server_sizes(rng, total), f"random_{total}"
     network = _link(rng, "network", NETWORK_GBPS, 1 / 8, float(rng.uniform(1, 20)))
     if len(set(sizes)) == 1 and len(sizes) in (4, 6, 8) and rng.random() < 0.5:
-        server, spines = _server(rng, str(kinds[0]), sizes[0]), int(rng.integers(1, 3))
+        server, spines = _server(rng, str(kinds[0]), sizes[0], joined), int(rng.integers(1, 3))
         times = float(rng.choice([1, 2, 4]))
         return leaf_spine(name, server, len(sizes) // 2, 2, spines, times, network)
-    servers = [_server(rng, str(rng.choice(kinds)), size) for size in sizes]
+    servers = [_server(rng, str(rng.choice(kinds)), size, joined) for size in sizes]
     return single_server(name, servers[0]) if len(servers) == 1 else mixed(name, servers, network)
 
 
@@ -304,13 +305,13 @@ def _server_sizes(rng: Rng, total: int) -> list[int]:
     return sizes.tolist()
 
 
-def _server(rng: Rng, kind: str, count: int) -> Server:
+def _server(rng: Rng, kind: str, count: int, ways: Sequence[str]) -> Server:
     pcie, nvlink = _link(rng, "PCIe", PCIE_GBYTES), _link(rng, "NVLink", NVLINK_GBYTES)
     inside = (
         2 if count >= 4 and rng.random() < 0.4 else 1,
         min(count, int(rng.choice([1, 1, 2, 8]))),
     )
-    joined = str(rng.choice(["pcie", "islands", "nvswitch"])) if count > 1 else "pcie"
+    joined = str(rng.choice(ways)) if count > 1 else "pcie"
     if joined == "islands":
         island = int(rng.choice([size for size in range(2, count + 1) if count % size == 0]))
         return NvlinkServer(kind, count, island, nvlink, pcie, *inside)
