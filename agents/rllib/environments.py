@@ -18,6 +18,7 @@ from envs.bounds import bounded
 from envs.errors import InputError, near
 
 MakesEnv = Callable[[], gymnasium.Env[Any, Any] | ParallelEnv[Any, Any, Any]]
+RANDOM_PLAY = 1  # with the episode's seed, the seed of random actions
 LARGEST = 600.0  # of a return, of which an exponential is taken
 
 
@@ -105,7 +106,8 @@ class EnvironmentRunnerEnv(RunnerEnv):
 
     def reset(self, seed: int, progress: float = 1.0, expert: Any = None) -> None:
         self.seen, self.info = self.env.reset(seed=seed)
-        self.steps, self.total, self.random = 0, 0.0, np.random.default_rng(seed)
+        # not the stream that the environment draws from
+        self.steps, self.total, self.random = 0, 0.0, np.random.default_rng([RANDOM_PLAY, seed])
 
     @property
     def time(self) -> float:

@@ -109,7 +109,7 @@ def _attended(sketch: Sketch, source: int, other: int | None = None) -> int:
     return sketch.free(Kind.ELEMENTWISE, source, sketch.dense(mixed, taps=1))
 
 
-def _experts(sketch: Sketch, source: int) -> int:
+def experts(sketch: Sketch, source: int) -> int:
     """Attention, then experts of equal size that see equal or uneven shares of the vectors."""
     added = _attended(sketch, source)
     count, even = int(sketch.rng.choice([2, 3, 4, 8])), float(sketch.rng.choice([1.0, 8.0, 100.0]))
@@ -120,7 +120,7 @@ def _experts(sketch: Sketch, source: int) -> int:
     return sketch.free(Kind.ELEMENTWISE, added, *ends)
 
 
-def _hourglass(sketch: Sketch, source: int) -> int:
+def hourglass(sketch: Sketch, source: int) -> int:
     """Down through levels of ever fewer, wider vectors and up again, levels of a size joined."""
     depth = int(sketch.rng.integers(1, 4))  # layers of a level on each side
     levels = int(min(sketch.rng.integers(2, 6), max(1, np.log2(WIDEST / sketch.width))))
@@ -182,8 +182,8 @@ def _random_skips(sketch: Sketch, source: int) -> int:
 
 
 MOTIFS: tuple[Callable[[Sketch, int], int], ...] = (
-    Sketch.dense, _attention, _bottleneck, _branches, _dense_skips, _random_skips, _experts,
-    _hourglass,
+    Sketch.dense, _attention, _bottleneck, _branches, _dense_skips, _random_skips, experts,
+    hourglass,
 )  # fmt: skip
 
 

@@ -131,6 +131,37 @@ class UNet(nn.Module):
         return {"loss": functional.cross_entropy(self.head(x), labels)}
 
 
+class NestedUNet(nn.Module):
+    """U-Net++: blocks read all before them of their size, and one below (Zhou et al. 2018)."""
+
+    def __init__(self, width: int = 32, levels: int = 5, classes: int = 21) -> None:
+        super().__init__()
+        sizes = [width * 2**level for level in range(levels + 1)]
+        first = [3, *sizes]
+        self.levels = nn.ModuleList(
+            nn.ModuleList(
+                _two_convolutions(number * here + below if number else first[level], here)
+                for number in range(levels - level)
+            )
+            for level, (here, below) in enumerate(pairwise(sizes))
+        )
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def forward(self, pixel_values: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The cross entropy of the class of every pixel."""
+        x, down = pixel_values, []
+        for number, level in enumerate(self.levels):
+            x = level[0](x if number == 0 else functional.max_pool2d(x, 2))
+            down.append(x)
+        found = [[x] for x in down]
+        for number in range(1, len(self.levels)):
+            for level in range(len(self.levels) - number):
+                below = functional.interpolate(found[level + 1][number - 1], scale_factor=2.0)
+                joined = torch.cat([*found[level], below], dim=1)
+                found[level].append(self.levels[level][number](joined))
+        return {"loss": functional.cross_entropy(self.head(found[0][-1]), labels)}
+
+
 def _two_convolutions(before: int, after: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for channels in (before, after):
@@ -244,6 +275,17 @@ MODELS: Mapping[str, tuple[Callable[[], nn.Module], Callable[[int], Mapping[str,
         _speech,
     ),
     "unet": (UNet, partial(_pixels, 256, (256, 256))),
+    "unet_nested": (NestedUNet, partial(_pixels, 256, (256, 256))),
+    "efficientnet": (  # blocks that widen, squeeze and narrow again
+        partial(_published, "EfficientNetForImageClassification", "EfficientNetConfig",
+                width_coefficient=1.0, depth_coefficient=1.0, hidden_dim=1280, num_labels=1000),
+        partial(_pixels, 224, ()),
+    ),
+    "pegasus": (  # an encoder of 12 layers, a decoder of 3
+        partial(_published, "PegasusForConditionalGeneration", "PegasusConfig", use_cache=False,
+                decoder_layers=3, attn_implementation="eager"),
+        partial(_texts, 512, 64),
+    ),
     "mamba": (StateSpaceModel, partial(_texts, 256, 256)),
     "bart": (  # an encoder and a decoder that reads its last state in every layer
         partial(_published, "BartForConditionalGeneration", "BartConfig", use_cache=False,

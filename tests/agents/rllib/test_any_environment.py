@@ -128,6 +128,20 @@ def test_chance_and_a_policy_play_any_environment(name: str, agents: int) -> Non
         assert played == evaluation.of(given, expert=expert)
 
 
+def test_random_play_does_not_draw_from_the_stream_of_the_environment() -> None:
+    class Guess(Lamps):
+        def shown(self) -> Any:
+            self.lamp, self.banned = int(self.np_random.choice(np.arange(3))), None
+            return {"lamps": np.zeros(3, np.float32), "action_mask": np.ones(3, np.int8)}
+
+    env = EnvironmentTask(make=Guess).make_env(0)
+    right = 0.0
+    for seed in range(200):
+        env.reset(seed)
+        right += env.step([env.expert_action(0)]).rewards[0]
+    assert 0.2 <= right / 200 <= 0.47
+
+
 def test_an_agent_may_leave_before_the_others() -> None:
     env = EnvironmentTask(make=Pair).make_env(0)
     env.reset(0)

@@ -7,8 +7,8 @@ import pytest
 from numpy.random import default_rng
 
 from envs.cost import RooflineCost
-from envs.graphs.motifs import draw_network, step_graph
-from envs.graphs.op_graph import NONE, OpGraph, Phase
+from envs.graphs.motifs import Sketch, draw_network, experts, hourglass, step_graph
+from envs.graphs.op_graph import NONE, Kind, OpGraph, Phase
 from envs.hardware.builders import pairwise_topology, random_topology, single_server
 from envs.hardware.servers import PcieServer
 from envs.placement.generator import TrainingProblems, first_micro_batches, scaled
@@ -97,6 +97,53 @@ def test_a_step_of_more_samples_has_more_work_and_the_same_parameters() -> None:
     assert more.flop[update].tolist() == graph.flop[update].tolist()
     assert more.state_bytes.tolist() == graph.state_bytes.tolist()
     assert more.tensor_bytes.tolist() == (2 * graph.tensor_bytes).tolist()
+
+
+def sketched(seed: int) -> tuple[Sketch, int]:
+    """An even network without convolutions, and its first layer."""
+    sketch = Sketch(default_rng(seed), 1e6, 256.0, 1, 0.0)
+    return sketch, sketch.dense()
+
+
+@pytest.mark.parametrize("seed", range(trials(20, 4)))
+def test_experts_share_the_vectors_of_one_layer_and_each_has_all_weights(seed: int) -> None:
+    sketch, source = sketched(seed)
+    added = sketch.layers[experts(sketch, source)].inputs
+    wide = [sketch.layers[end].inputs[0] for end in added[1:]]
+    assert len(wide) in (2, 3, 4, 8)
+    assert sum(sketch.layers[layer].written for layer in wide) == pytest.approx(4e6)
+    sizes = {sketch.parameters[sketch.layers[layer].parameter] for layer in wide}
+    assert sizes == {4 * 4 * 256.0**2}
+    assert all(sketch.layers[layer].inputs == (added[0],) for layer in wide)
+
+
+@pytest.mark.parametrize("seed", range(trials(20, 4)))
+def test_an_hourglass_joins_levels_of_a_size_and_ends_as_wide_as_it_began(seed: int) -> None:
+    sketch, source = sketched(seed)
+    end = hourglass(sketch, source)
+    assert (sketch.activation, sketch.width) == (1e6, 256.0)
+    assert sketch.layers[end].written == 1e6
+    joins = [layer.inputs for layer in sketch.layers if layer.kind == Kind.DATA_MOVEMENT]
+    assert 2 <= len(joins) <= 5
+    written = [[sketch.layers[one].written for one in join] for join in joins]
+    assert all(level == grown for level, grown in written)
+    assert [level for level, _ in joins] == sorted((level for level, _ in joins), reverse=True)
+    assert [grown for _, grown in joins] == sorted(grown for _, grown in joins)
+
+
+def test_now_and_then_every_block_of_a_second_tower_reads_the_end_of_the_first() -> None:
+    found = []
+    for seed in range(60):
+        layers = draw_network(default_rng(seed), 60).layers
+        starts = [number for number, layer in enumerate(layers) if not layer.inputs]
+        if len(starts) == 2:
+            across = [
+                one for layer in layers[starts[1] :] for one in layer.inputs if one < starts[1]
+            ]
+            assert len(set(across)) == 1
+            found.append(len(across))
+    assert 1 in found  # joined at the end
+    assert max(found) > 2
 
 
 @pytest.mark.parametrize("seed", range(trials(12, 4)))
