@@ -11,12 +11,14 @@ import numpy as np
 from annotated_types import Ge, Lt
 
 from agents.placement.integer_program.refinement import Descent, compile_kernels
+from agents.placement.list_planners import Heft
 from agents.placement.local_search import LocalSearch
 from agents.placement.shipped import placer_folder
 from agents.solver import Budget
 from agents.step.fitting import Fitting
 from agents.step.grouping import GroupedProblem
 from agents.step.incumbent import StepIncumbent, StepSolver
+from agents.step.problems import StepPlanning
 from envs.arrays import FloatArray, IntArray
 from envs.bounds import Count, NonNegative, Share, bounded
 from envs.errors import InputError
@@ -32,6 +34,7 @@ from models.step.decoding import Encoded, compose, views_of
 _OFFERED = 12  # plans that are played on all operators until one fits
 _FITTING_S = 1.0  # seconds that fitting has at least
 _HANDED = 4  # plans that the search may start from
+_CRAMPED = 1.1  # step time over the least priced, fit or not, from which HEFT may be faster
 _CLOSER = 2  # plans that a round goes on from, that are priced in all orders and descend
 
 
@@ -45,10 +48,11 @@ class LearnedPlanner(StepSolver):
     prices plans and splits on the groups. In further rounds the policy goes over the best of them
     again; at the end the likeliest moves away from the best are simulated, and kept where they
     gain. The best plan is played on all operators, in all orders where its own takes longer there
-    than on groups. Where none fits, the policy is asked again with less room (`Fitting`). A search
-    goes on until the budget is spent: where memory does not bind, the best plans first descend
-    through finer groups by moves that are all simulated (`Descent`); then local search starts from
-    them.
+    than on groups. Where none fits, the policy is asked again with less room (`Fitting`). Where
+    memory makes the step a tenth longer and no search follows, HEFT plans, too, which may put the
+    passes of a group on different devices. A search goes on until the budget is spent: where memory
+    does not bind, the best plans first descend through finer groups by moves that are all simulated
+    (`Descent`); then local search starts from them.
 
     Guarantees:
         With a search never slower than the best single device that holds the step; without one,
@@ -99,7 +103,9 @@ class LearnedPlanner(StepSolver):
         return None if self.checkpoint is None else OnnxPlacer(placer_folder(self.checkpoint))
 
     def compile(self, problem: StepProblem) -> None:
-        if self.search is not None and self.levels:
+        if self.search is None:
+            Heft().compile(problem)
+        elif self.levels:
             _compile()
 
     def _plan(self, incumbent: StepIncumbent, budget: Budget) -> str:
@@ -121,6 +127,9 @@ class LearnedPlanner(StepSolver):
                     descent.descend(device, until)
                 evaluations += descent.simulations
             evaluations += self.search.improve(incumbent, budget, placements)
+        elif self.search is None and answer.cramped(incumbent.step_time):
+            left = replace(budget, seconds=max(budget.seconds - incumbent.seconds, _FITTING_S))
+            incumbent.adopt(Heft().solve(StepPlanning(incumbent.problem), left), incumbent.seconds)
         incumbent.evaluations += evaluations
         return ""
 
@@ -145,6 +154,10 @@ class Answer:
     def binds(self) -> bool:
         """Whether memory rules out the fastest of all plans priced."""
         return min(self.priced.values(), key=lambda price: price.seconds).excess > 0.0
+
+    def cramped(self, step_time: float) -> bool:
+        """Whether a plan that need not fit is much faster."""
+        return step_time > _CRAMPED * min(price.seconds for price in self.priced.values())
 
     def best_first(self) -> tuple[list[IntArray], int]:
         """Different devices (G,) of the groups: those that fit, the fastest, first.

@@ -80,6 +80,10 @@ def test_where_memory_is_short_it_makes_room(seed: int) -> None:
     assert (found.solution is not None) >= (known.solution is not None)
     if found.solution is not None:
         assert found.solution.violations(tight) == []
+    answer = Answer(planner(), GroupedProblem.of(tight, GROUPS))
+    answer.best_first()
+    if answer.cramped(found.value):
+        assert found.value <= planned(make("heft"), tight, 2.0).value
 
 
 def test_search_goes_on_from_its_plans() -> None:
