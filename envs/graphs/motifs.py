@@ -97,15 +97,14 @@ def _attention(sketch: Sketch, source: int) -> int:
 
 def _attended(sketch: Sketch, source: int, other: int | None = None) -> int:
     """`source` and what its vectors gather from each other, or from those of `other`."""
-    intensity = float(sketch.rng.uniform(8, 256))  # FLOP per byte
     if other is None:
         keys = sketch.dense(source, taps=1, wide=3.0)
-        mixed = sketch.free(Kind.ATTENTION, keys, flop_per_byte=intensity)
+        mixed = sketch.free(Kind.ATTENTION, keys, flop_per_byte=float(sketch.rng.uniform(8, 256)))
     else:
         asks, read = sketch.dense(source, taps=1), sketch.layers[other].written
         keys = sketch.dense(other, taps=1, wide=2.0, share=read / sketch.activation)
-        inputs, flop = (asks, keys), intensity * (sketch.activation + 2 * read)
-        mixed = sketch.add(Kind.ATTENTION, inputs, flop, sketch.activation, NONE)
+        flop = float(sketch.rng.uniform(8, 256)) * (sketch.activation + 2 * read)
+        mixed = sketch.add(Kind.ATTENTION, (asks, keys), flop, sketch.activation, NONE)
     return sketch.free(Kind.ELEMENTWISE, source, sketch.dense(mixed, taps=1))
 
 
@@ -187,8 +186,12 @@ MOTIFS: tuple[Callable[[Sketch, int], int], ...] = (
 )  # fmt: skip
 
 
-def draw_network(rng: Rng, layers: int) -> Sketch:
-    """A network of about `layers` layers: one motif again and again, or several in turn."""
+def draw_network(rng: Rng, layers: int, wide: bool = True) -> Sketch:
+    """A network of about `layers` layers: one motif again and again, or several in turn.
+
+    Not `wide`: without experts and hourglasses, and no tower reads another before its end.
+    """
+    motifs, two_towers = (MOTIFS, 0.35) if wide else (MOTIFS[:-2], 0.25)
 
     def between(low: float, high: float) -> float:
         return float(log_uniform(rng, low, high, 1)[0])
@@ -196,7 +199,7 @@ def draw_network(rng: Rng, layers: int) -> Sketch:
     activation, width, rows = between(MEGA / 4, 48 * MEGA), between(64, 6144), between(2e3, 2e5)
     spread = float(rng.choice([0.0, 0.2, 0.7]))
     sketch = Sketch(rng, activation, width, int(rng.choice([1, 9])), spread)
-    kinds = rng.choice(len(MOTIFS), size=int(rng.choice([1, 1, 2, 3])), replace=False)
+    kinds = rng.choice(len(motifs), size=int(rng.choice([1, 1, 2, 3])), replace=False)
     texts = rng.random() < 0.4
 
     def start(size: float) -> int:
@@ -207,15 +210,15 @@ def draw_network(rng: Rng, layers: int) -> Sketch:
 
     towers = [start(rows)]
     stops = [layers]
-    crossed = rng.random() < 0.5  # the second tower reads the end of the first in every block
-    if layers >= 16 and rng.random() < 0.35:
+    crossed = wide and rng.random() < 0.5  # every block of the second reads the end of the first
+    if layers >= 16 and rng.random() < two_towers:
         towers.append(start(rows / 4))
         stops = [int(rng.uniform(0.3, 0.7) * layers), layers]
     shrinking = float(rng.choice([1.0, 1.0, 0.9]))  # of what passes, from block to block
     for tower, stop in enumerate(stops):
         sketch.activation *= between(0.05, 2.0) if tower else 1.0
         while len(sketch.layers) < stop - 2:
-            towers[tower] = MOTIFS[rng.choice(kinds)](sketch, towers[tower])
+            towers[tower] = motifs[rng.choice(kinds)](sketch, towers[tower])
             if tower and crossed:
                 towers[1] = _attended(sketch, towers[1], towers[0])
             sketch.activation *= shrinking

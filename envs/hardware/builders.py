@@ -244,14 +244,16 @@ PCIE_GBYTES = (15.75, 31.5, 63.0)  # 16 lanes of generations 3, 4 and 5
 NVLINK_GBYTES = (50, 100, 150, 300, 450)
 
 
-def random_topology(rng: Rng, most_devices: int) -> Topology:
+def random_topology(rng: Rng, most_devices: int, wide: bool = True) -> Topology:
     """Between 2 and `most_devices` devices in at most `MOST_SERVERS` servers.
 
-    Servers are alike, or of up to four kinds of devices; every fifth cluster has PCIe alone.
+    Servers are alike, or of up to three kinds of devices. `wide`: up to four, and every fifth
+    cluster has PCIe alone.
     """
     total = int(rng.choice([size for size in SIZES if size <= most_devices]))
-    kinds = rng.choice(DEVICES, size=int(rng.choice([1, 1, 2, 2, 3, 4])), replace=False)
-    joined = ("pcie",) if rng.random() < 0.2 else ("pcie", "islands", "nvswitch", "nvswitch")
+    numbers = [1, 1, 2, 2, 3, 4] if wide else [1, 1, 2, 2, 3]
+    kinds = rng.choice(DEVICES, size=int(rng.choice(numbers)), replace=False)
+    joined = ("pcie",) if wide and rng.random() < 0.2 else ("pcie", "islands", "nvswitch")
     sizes, name = _server_sizes(rng, total), f"random_{total}"
     network = _link(rng, "network", NETWORK_GBPS, 1 / 8, float(rng.uniform(1, 20)))
     if len(set(sizes)) == 1 and len(sizes) in (4, 6, 8) and rng.random() < 0.5:

@@ -267,6 +267,7 @@ class TrainingProblems:
         tabulated: share of those with times drawn for every operator on every device.
         most_groups: groups of a captured step, at most.
         most_devices: devices of a cluster, at most.
+        wide: also experts, hourglasses, decoders that read an encoder, clusters with PCIe alone.
     """
 
     captured: Library
@@ -275,6 +276,7 @@ class TrainingProblems:
     tabulated: Share = 0.15
     most_groups: Count = 64
     most_devices: Count = 32
+    wide: bool = True
 
     def __call__(self, rng: Rng, stage: float = 1.0) -> StepProblem:
         """A problem: its operators are already groups, at most `most_groups` where captured."""
@@ -283,11 +285,14 @@ class TrainingProblems:
         inference = rng.random() < self.inference
         tabulated = rng.random() < self.tabulated
         pairs = tabulated and rng.random() < 0.5
-        topology = (pairwise_topology if pairs else random_topology)(rng, devices)
+        if pairs:
+            topology = pairwise_topology(rng, devices)
+        else:
+            topology = random_topology(rng, devices, self.wide)
         if len(self.captured) and not inference and rng.random() < self.captured_share:
             graph = self._captured(rng, stage)
         else:
-            graph = _synthetic(rng, size, inference)
+            graph = _synthetic(rng, size, inference, self.wide)
         problem = _with_memory(rng, graph, topology)
         if tabulated:
             problem = _tabulated(rng, problem, sizeless=pairs and inference)
@@ -302,9 +307,9 @@ class TrainingProblems:
         return scaled(graph, float(np.exp(rng.uniform(np.log(0.25), np.log(4.0)))))
 
 
-def _synthetic(rng: Rng, size: float, inference: bool) -> OpGraph:
+def _synthetic(rng: Rng, size: float, inference: bool, wide: bool) -> OpGraph:
     layers = int(rng.uniform(LEAST_LAYERS, LEAST_LAYERS + (MOST_LAYERS - LEAST_LAYERS) * size))
-    sketch = draw_network(rng, layers)
+    sketch = draw_network(rng, layers, wide)
     number = len(sketch.layers)
     count = int(rng.choice([1, 1, 4] if inference else [1, 2, 4, 4, 8, 8, 16]))
     count = max(1, min(count, round(MOST_MICRO_BATCHES * size), MOST_OPERATORS // (4 * number)))
