@@ -138,27 +138,27 @@ class NestedUNet(nn.Module):
         super().__init__()
         sizes = [width * 2**level for level in range(levels + 1)]
         first = [3, *sizes]
-        self.levels = nn.ModuleList(
-            nn.ModuleList(
+        self.levels = [
+            [
                 _two_convolutions(number * here + below if number else first[level], here)
                 for number in range(levels - level)
-            )
+            ]
             for level, (here, below) in enumerate(pairwise(sizes))
-        )
+        ]
+        self.blocks = nn.ModuleList(block for level in self.levels for block in level)
         self.head = nn.Conv2d(width, classes, 1)
 
     def forward(self, pixel_values: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The cross entropy of the class of every pixel."""
-        x, down = pixel_values, []
-        for number, level in enumerate(self.levels):
-            x = level[0](x if number == 0 else functional.max_pool2d(x, 2))
-            down.append(x)
-        found = [[x] for x in down]
+        x, found = pixel_values, []
+        for number, blocks in enumerate(self.levels):
+            x = blocks[0](x if number == 0 else functional.max_pool2d(x, 2))
+            found.append([x])
         for number in range(1, len(self.levels)):
-            for level in range(len(self.levels) - number):
-                below = functional.interpolate(found[level + 1][number - 1], scale_factor=2.0)
-                joined = torch.cat([*found[level], below], dim=1)
-                found[level].append(self.levels[level][number](joined))
+            pairs = pairwise(found[: len(found) - number + 1])
+            for level, (here, below) in enumerate(pairs):
+                grown = functional.interpolate(below[number - 1], scale_factor=2.0)
+                here.append(self.levels[level][number](torch.cat([*here, grown], dim=1)))
         return {"loss": functional.cross_entropy(self.head(found[0][-1]), labels)}
 
 
