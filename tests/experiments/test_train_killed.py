@@ -15,7 +15,7 @@ import pytest
 
 from tests.strength import trials
 
-ROWS, KILLS = trials(20, 9), trials(5, 2)
+ROWS, KILLS = trials(20, 6), trials(5, 1)
 RUN = [
     "training.budget_s=null", f"training.max_steps={16 * ROWS}", "training.checkpoint_every=3",
     "training.evaluate_every=7", "training.evaluation_episodes=1", "agent.num_envs=16",

@@ -39,7 +39,7 @@ FAIR, WEIGHTS = (
 )
 
 
-@examples(8)
+@examples(8, 3)
 @given(problem=unplaced_steps())
 @pytest.mark.slow
 def test_plans_keep_their_promises_and_no_more_choice_makes_them_slower(
@@ -57,7 +57,7 @@ def test_plans_keep_their_promises_and_no_more_choice_makes_them_slower(
     assert np.array_equal(alone.solution.allocation.rate, shares.rate)
 
 
-@examples(8)
+@examples(8, 3)
 @given(problem=unplaced_steps(operators=(3, 6), memory=3.0))
 @pytest.mark.slow
 def test_tight_memory_is_kept_or_the_reason_given(problem: StepProblem) -> None:

@@ -13,6 +13,7 @@ from interpreted_schedules import schedules
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_schedules_of_interpreted_kernels_are_those_of_compiled_ones(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "tests.agents.cluster.interpreted_schedules"],

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from agents.placement.baselines import SingleDevice
+from agents.placement.list_planners import Heft
 from agents.placement.policy import Answer, LearnedPlanner
 from agents.solver import Budget
 from agents.step.grouping import GroupedProblem
@@ -18,6 +19,7 @@ from envs.step.fusion import fuse, fused_problem
 from envs.step.order import Rule
 from envs.step.price import BestOrder, Price
 from envs.step.problem import StepProblem
+from envs.step.step import StepSimulator
 from tests.asking import planned
 from tests.conformance.test_planners import make
 from tests.envs.placement.test_episodes import DISTRIBUTION
@@ -52,12 +54,14 @@ def test_of_its_plans_the_fastest_that_fits_is_taken(seed: int) -> None:
     assert many.value <= few.value * 1.05  # the first of many is the only one of few
     device = many.solution.placement.device
     assert many.solution.violations(loose) == []
-    assert many.value == pytest.approx(BestOrder(loose).step_time(device))
     fusion = fuse(loose, GROUPS)
     of_groups = device[np.unique(fusion.group, return_index=True)[1]]
     assert (device == fusion.expand(of_groups)).all()
     priced = GroupPricer(fused_problem(loose, fusion), fusion)
     assert priced.price(of_groups).excess == 0.0
+    assert many.value == StepSimulator(loose).step_time(device, many.solution.order)
+    # after the last moves, which keep the order, another may be a little faster
+    assert many.value / BestOrder(loose).step_time(device) == pytest.approx(1.005, abs=0.0051)
 
 
 def test_a_plan_that_takes_longer_on_operators_is_played_in_all_orders() -> None:
@@ -83,7 +87,7 @@ def test_where_memory_is_short_it_makes_room(seed: int) -> None:
     answer = Answer(planner(), GroupedProblem.of(tight, GROUPS))
     answer.best_first()
     if answer.cramped(found.value):
-        assert found.value <= planned(make("heft"), tight, 2.0).value
+        assert found.value <= planned(Heft(), tight, 2.0).value
 
 
 def test_search_goes_on_from_its_plans() -> None:

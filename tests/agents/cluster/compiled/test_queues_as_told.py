@@ -35,7 +35,7 @@ from envs.cluster.workload.readers.job_logs import ItpReader
 from envs.cluster.workload.trace import Trace
 from tests.agents.cluster.small_clusters import Speeds, chain
 from tests.agents.cluster.test_queue import EVERY, POLICIES, policy_of
-from tests.strength import SEEDS, examples
+from tests.strength import SEEDS, examples, trials
 
 NON_PREEMPTIVE = {
     FIFO: {"shortest": False, "strict": True},
@@ -180,7 +180,7 @@ def test_attained_service(
 @pytest.mark.parametrize("name", ["cluster06", "cluster02"])
 def test_real_traces(data: Path, name: str) -> None:
     trace = ItpReader().read(data / "traces" / "itp" / f"{name}.csv.gz").trace
-    trace = trace.take(slice(2_500))
+    trace = trace.take(slice(trials(2_500, 400)))
     jobs, cluster = literal.Jobs.of(trace), Cluster.uniform(16, 8)
     gpus, limits = cluster.num_gpus, [3250, 7200]
     expected: list[tuple[Any, tuple[list[int], ...]]] = [
