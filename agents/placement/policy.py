@@ -128,8 +128,9 @@ class LearnedPlanner(StepSolver):
                 evaluations += descent.simulations
             evaluations += self.search.improve(incumbent, budget, placements)
         elif self.search is None and answer.cramped(incumbent.step_time):
-            left = replace(budget, seconds=max(budget.seconds - incumbent.seconds, _FITTING_S))
-            incumbent.adopt(Heft().solve(StepPlanning(incumbent.problem), left), incumbent.seconds)
+            began = incumbent.seconds
+            left = replace(budget, seconds=max(budget.seconds - began, _FITTING_S))
+            incumbent.adopt(Heft().solve(StepPlanning(incumbent.problem), left), began)
         incumbent.evaluations += evaluations
         return ""
 
