@@ -123,10 +123,8 @@ def of_schema(whole: DictConfig, schema: type[Schema]) -> Composed[Schema]:
     if not isinstance(place, str) or not place.strip():
         raise InputError(f"config key 'hydra.run.dir': {place!r} is no folder")
     config = typed(own, schema)
-    choices = {
-        str(key): _files.get(str(value), str(value))
-        for key, value in whole.hydra.runtime.choices.items()
-    }
+    chosen = whole.hydra.runtime.choices.items()
+    choices = {str(key): _files.get(str(value), str(value)) for key, value in chosen}
     return Composed(config, Path(place), choices, list(whole.hydra.overrides.task))
 
 
@@ -238,8 +236,8 @@ def hydra_words(arguments: Sequence[str], loader: ConfigLoader, config_name: str
     Raises:
         InputError: there is no such option, file or name.
     """
-    plain = plain_groups(loader, config_name)
-    return [word for x in arguments for word in _option(x, config_name, _groups(loader), plain)]
+    groups, plain = _groups(loader), plain_groups(loader, config_name)
+    return [word for x in arguments for word in _option(x, config_name, groups, plain)]
 
 
 def plain_groups(loader: ConfigLoader, config_name: str) -> set[str]:
@@ -335,7 +333,7 @@ def saved_keys(folder: str | Path) -> set[str] | None:
         saved = OmegaConf.create(yaml_text(Path(folder) / CONFIG_FILE))
     except (InputError, ValueError, YAMLError):
         return None
-    return {*map(str, saved)} if isinstance(saved, DictConfig) else None
+    return {str(key) for key in saved} if isinstance(saved, DictConfig) else None
 
 
 def plain_config(config: Any) -> dict[str, Any]:
